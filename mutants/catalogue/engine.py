@@ -10,6 +10,16 @@ _UNIT: Final = "tests/unit"
 
 MUTANTS: Final = (
     Mutant(
+        name="a probe that did not run is not made up for",
+        why="messages that are too old to run keep a queue paused for good",
+        file="engine/sorting.py",
+        text="                    self._pausing.did_not_run(delivery)",
+        instead="                    pass",
+        killers=(
+            f"{_UNIT}/test_breakers.py::test_messages_that_are_too_old_to_run_do_not_keep_a_queue_paused",
+        ),
+    ),
+    Mutant(
         name="a shutdown is a failure",
         why="a deployment costs every running message an attempt",
         file="engine/attempt.py",

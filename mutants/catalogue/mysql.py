@@ -11,6 +11,14 @@ _SUITE: Final = f"{_STORE}/test_conformance.py::TestMySQL::"
 
 MUTANTS: Final = (
     Mutant(
+        name="mysql: a probe that did not run cuts a newer pause short",
+        why="a provider that is down is asked again before its pause is over",
+        file="stores/mysql/controls.sql",
+        text="automatic = 1 and until > :now\n  and until - interval length microsecond <= :claimed_at;",
+        instead="automatic = 1 and until > :now;",
+        killers=(f"{_SUITE}test_a_pause_that_was_set_since_a_probe_is_not_cut_short_by_it",),
+    ),
+    Mutant(
         name="mysql: writes under a lease are not fenced",
         why="a late worker ends what another has taken over",
         file="stores/mysql/settling.py",

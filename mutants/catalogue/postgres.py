@@ -13,6 +13,14 @@ _NO_FENCE: Final = "    where m.id = any(:ids::bigint[])\n"
 
 MUTANTS: Final = (
     Mutant(
+        name="postgres: a probe that did not run cuts a newer pause short",
+        why="a provider that is down is asked again before its pause is over",
+        file="stores/postgres/controls.sql",
+        text="      and (c.until at time zone 'UTC' - c.length) at time zone 'UTC' <= :claimed_at::timestamptz\n",
+        instead="      and :claimed_at::timestamptz is not null\n",
+        killers=(f"{_SUITE}test_a_pause_that_was_set_since_a_probe_is_not_cut_short_by_it",),
+    ),
+    Mutant(
         name="postgres: done is not fenced",
         why="a late worker deletes what another has taken over",
         file="stores/postgres/settle.sql",

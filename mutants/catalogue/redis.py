@@ -19,6 +19,14 @@ _LOOK_AT_EACH: Final = (
 
 MUTANTS: Final = (
     Mutant(
+        name="redis: a probe that did not run cuts a newer pause short",
+        why="a provider that is down is asked again before its pause is over",
+        file="stores/redis/probe_again.lua",
+        text="if pause and pause.till > now and pause.till - pause.length <= claimed_at then",
+        instead="if pause and pause.till > now then",
+        killers=(f"{_SUITE}test_a_pause_that_was_set_since_a_probe_is_not_cut_short_by_it",),
+    ),
+    Mutant(
         name="redis: a settlement is not fenced",
         why="a late worker ends what another has taken over",
         file="stores/redis/settle.lua",

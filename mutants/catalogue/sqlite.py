@@ -11,6 +11,14 @@ _UNCERTAIN: Final = "tests/stores/sqlite/test_thread_failures.py::TestUncertaint
 
 MUTANTS: Final = (
     Mutant(
+        name="sqlite: a probe that did not run cuts a newer pause short",
+        why="a provider that is down is asked again before its pause is over",
+        file="stores/sqlite/controls.sql",
+        text="automatic AND until > :now AND until - length <= :claimed_at;",
+        instead="automatic AND until > :now;",
+        killers=(f"{_SUITE}test_a_pause_that_was_set_since_a_probe_is_not_cut_short_by_it",),
+    ),
+    Mutant(
         name="sqlite: done is not fenced",
         why="a late worker deletes what another has taken over",
         file="stores/sqlite/settle.sql",

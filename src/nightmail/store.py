@@ -310,7 +310,8 @@ class Store(Source, Protocol):
         dropped as superseded; one that becomes visible late with a lower id goes next, never at the same time.
         Priority does not overtake an ordering key.
 
-        A message that is superseded or past its expiry is returned like any other; the worker decides.
+        A message that is superseded or past its expiry is returned like any other; the worker decides. If it was a
+        probe, that says nothing of the queue: see `Control.probe_again`.
 
         A row that cannot be read, because other software wrote it, does not fail the claim: it becomes a dead letter
         (`unreadable`), with sane values in place of invalid ones, and the others are returned.
@@ -602,6 +603,14 @@ class Control(Protocol):
 
     async def resume(self, queue: str, *, ordering_key: str | None = None, automatic: bool = False) -> bool:
         """End this pause, and ring; whether there was one in force. Without `automatic`, that of a person."""
+        ...
+
+    async def probe_again(self, probe: Delivery) -> None:
+        """This probe ended without running: let the next one of its queue through at once, and ring.
+
+        The automatic pause keeps its length. It is left alone if it was set, or renewed for another probe, since this
+        one was claimed. Without this call the next probe comes after a whole pause, as after one whose process died.
+        """
         ...
 
     async def pauses(self, queue: str | None = None) -> list[Pause]:

@@ -15,6 +15,8 @@ from nightmail.errors import LeaseLost
 from nightmail.observe import Observer
 from nightmail.outcome import Dead, Done, Postpone, Reason, Release, Retry
 from nightmail.store import Settlement
+from nightmail.stores.memory import MemoryData, MemoryStore
+from nightmail.testing.clock import ManualClock
 from tests.broker.support import AT_ONCE, HOUR, Heard, Make, in_memory
 
 
@@ -262,3 +264,18 @@ async def test_a_caller_that_takes_nothing_claims_nothing(make: Make) -> None:
         assert await broker.subscriber("q").get_one(timeout=0) is None
 
     assert calls == []
+
+
+async def test_a_probe_that_is_too_old_to_be_taken_makes_room_for_the_next_one() -> None:
+    clock = ManualClock()
+    async with OutboxBroker(MemoryStore(MemoryData(), clock=clock), logger=None) as broker:
+        subscriber = broker.subscriber("q")
+        await broker.publish("old", "q", expires_in=1)
+        sent = await broker.publish("new", "q")
+        await broker.store.pause("q", until=HOUR, by="host/1", automatic=True)
+        clock.advance(HOUR)
+
+        msg = await subscriber.get_one(timeout=10)
+
+        assert msg is not None
+        assert msg.id == sent

@@ -870,6 +870,15 @@ async def resume(stage: Stage) -> None:
     await stage.recorded(stage.store.resume(stage.queue))
 
 
+@scenario("probe_again", "a queue")
+async def probe_again(stage: Stage) -> None:
+    await stage.publish()
+    await stage.store.pause(stage.queue, by="worker", until=SECOND, automatic=True)
+    stage.clock.advance(SECOND * 2)
+    (probe,) = await stage.claim()
+    await stage.recorded(stage.store.probe_again(probe))
+
+
 @scenario("pauses", "of a queue")
 async def pauses(stage: Stage) -> None:
     await stage.store.pause(stage.queue, by="ann")

@@ -433,6 +433,11 @@ class StoreModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held)
     @rule(which=some)
+    def probe_again(self, which: int) -> None:
+        self.both(lambda twin: twin.store.probe_again(twin.held[which % len(twin.held)]))
+
+    @precondition(lambda self: self.held)
+    @rule(which=some)
     def request_stop(self, which: int) -> None:
         self.both(lambda twin: twin.store.request_stop(twin.held[which % len(twin.held)].id, by="ann"))
 

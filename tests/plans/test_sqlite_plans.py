@@ -96,6 +96,7 @@ HOT = (
     "resume",
     "end_pauses",
     "renew_pause",
+    "probe_again",
     "request_stop",
     "report",
     "sign_off",

@@ -175,6 +175,19 @@ def _resumes_after_every_probe(self: Pausing, delivery: Delivery, _result: Resul
         self._begin(delivery.queue, self._resume(self._control, delivery.queue))
 
 
+_ended: Final = Pausing.ended
+
+
+def _probes_again_after_every_probe(self: Pausing, delivery: Delivery, result: Result, settled: Any) -> None:
+    if delivery in self._run.probes:
+        self.did_not_run(delivery)
+    _ended(self, delivery, result, settled)
+
+
+def _keeps_to_itself_that_a_probe_did_not_run(_pausing: Pausing, _probe: Delivery) -> None:
+    return
+
+
 def _does_not_hear(_requests: StopRequests, _delivery: Delivery) -> None:
     return
 
@@ -349,6 +362,17 @@ BREAKAGES: Final = (
         "a probe that failed ends the pause",
         _patched(Pausing, "ended", _resumes_after_every_probe),
         "resumes_after_success",
+    ),
+    _breakage(
+        "every probe makes room for the next one",
+        _patched(Pausing, "ended", _probes_again_after_every_probe),
+        "probes_again_unheard",
+    ),
+    _breakage(
+        "a probe that did not run is not made up for",
+        _patched(Pausing, "did_not_run", _keeps_to_itself_that_a_probe_did_not_run),
+        "delivered",
+        first=374_804,
     ),
     _breakage(
         "a stop is not carried out",

@@ -107,6 +107,9 @@ class Client:
             "resume", partial(self._server.resume, queue, key=ordering_key, automatic=automatic)
         )
 
+    async def probe_again(self, probe: Delivery) -> None:
+        await self._call("probe_again", partial(self._server.probe_again, probe))
+
     async def pauses(self, queue: str | None = None) -> list[Pause]:
         return await self._call("pauses", partial(self._server.store.pauses, queue))
 

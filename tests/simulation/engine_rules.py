@@ -10,6 +10,7 @@ from tests.simulation.events import (
     Ended,
     Killed,
     Over,
+    ProbedAgain,
     Reported,
     Resumed,
     Settled,
@@ -189,6 +190,12 @@ def resumes_after_success(event: Resumed, ledger: Ledger) -> Iterator[str]:
     runs = [ledger.runs.get(probe) for probe in ledger.probes.get(event.queue, [])]
     if not any(run is not None and run.how in ("ok", "acked") for run in runs):
         yield f"{event.queue} was resumed although no probe had succeeded"
+
+
+def probes_again_unheard(event: ProbedAgain, ledger: Ledger) -> Iterator[str]:
+    """Only a probe that did not run makes room for the next one: one that ran has said something of its queue."""
+    if (event.id, event.token) in ledger.runs:
+        yield f"{event.queue} is probed again at once although the handler of message {event.id} ran"
 
 
 def signs_off(event: Reported | Over, ledger: Ledger) -> Iterator[str]:

@@ -109,6 +109,16 @@ class Resumed(Event):
 
 
 @dataclass(slots=True, kw_only=True)
+class ProbedAgain(Event):
+    """The store was told that a probe ended without running: the next one may be taken at once."""
+
+    queue: str
+    id: int
+    """The probe."""
+    token: str
+
+
+@dataclass(slots=True, kw_only=True)
 class StopRequested(Event):
     """The store noted that a message that runs is to be stopped."""
 

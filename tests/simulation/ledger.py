@@ -19,6 +19,7 @@ from tests.simulation.events import (
     Frozen,
     Killed,
     Paused,
+    ProbedAgain,
     Received,
     Reported,
     Rescheduled,
@@ -65,6 +66,8 @@ class Pause:
     length: int
     """For how long it was last set; each probe of an automatic one sets it again."""
     automatic: bool
+    probe: tuple[int, str] | None = None
+    """The last message that was let through since it was set, with its token."""
 
     def in_force(self, at: int) -> bool:
         """An automatic one is until it is resumed."""
@@ -228,12 +231,12 @@ class Ledger:
                     run.ended, run.how = event.at, event.how
             case Calm():
                 self.calm_at = event.at
-            case Paused() | Resumed() | StopRequested() | Reported() | SignedOff():
+            case Paused() | Resumed() | ProbedAgain() | StopRequested() | Reported() | SignedOff():
                 self._steer(event)
             case _:
                 self._apply_to_worker(event)
 
-    def _steer(self, event: Paused | Resumed | StopRequested | Reported | SignedOff) -> None:
+    def _steer(self, event: Paused | Resumed | ProbedAgain | StopRequested | Reported | SignedOff) -> None:
         match event:
             case Paused():
                 self.troubles += 1
@@ -244,6 +247,10 @@ class Ledger:
                 self.pauses[place] = Pause(since, event.until, length, event.automatic)
             case Resumed():
                 self.pauses.pop((event.queue, event.key, event.automatic), None)
+            case ProbedAgain():
+                pause = self.pauses.get((event.queue, None, True))
+                if pause is not None and pause.probe == (event.id, event.token):
+                    pause.until = event.at
             case StopRequested():
                 self.troubles += 1
                 if (entry := self.messages.get(event.id)) is not None:
@@ -309,6 +316,7 @@ class Ledger:
         self.probes.setdefault(queue, []).append((event.id, event.token))
         if (pause := self.pauses.get((queue, None, True))) is not None:
             pause.until = event.at + pause.length
+            pause.probe = event.id, event.token
 
     def _settle(self, event: Settled) -> None:
         if event.result != "written" or (entry := self.messages.get(event.id)) is None:

@@ -28,6 +28,7 @@ from tests.simulation.events import (
     Extended,
     Outcome,
     Paused,
+    ProbedAgain,
     Reported,
     Rescheduled,
     Resumed,
@@ -251,6 +252,11 @@ class Server:
         if ended:
             self.note(Resumed, queue=queue, key=key, automatic=automatic)
         return ended
+
+    async def probe_again(self, probe: Delivery) -> None:
+        """Carry out `Control.probe_again`."""
+        await self.store.probe_again(probe)
+        self.note(ProbedAgain, queue=probe.queue, id=probe.id, token=self.token(probe.token))
 
     async def resume_all(self) -> None:
         """End every pause of an operator's."""

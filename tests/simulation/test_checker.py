@@ -23,6 +23,7 @@ from tests.simulation.events import (
     Killed,
     Over,
     Paused,
+    ProbedAgain,
     Received,
     Reported,
     Rescheduled,
@@ -177,6 +178,12 @@ WELL: Final[dict[str, list[Event]]] = {
         *a_run(S, "failed", probe=True), settled(S, "postpone", due=2 * S),
         *a_run(2 * S, "ok", token="c2", probe=True), settled(3 * S, token="c2"),
         Resumed(at=3 * S, queue="a", automatic=True), Over(at=4 * S),
+    ],
+    "a probe does not run, and the next one comes at once": [
+        booted(breaker=True), stored(expires=S), stored(2), Paused(at=1, queue="a", until=2 * S, automatic=True),
+        claimed(2 * S, probe=True), received(2 * S), settled(2 * S, "dead", reason="expired"),
+        ProbedAgain(at=2 * S, queue="a", id=1, token="c1"), *a_run(2 * S, "ok", 2, token="c2", probe=True),
+        settled(3 * S, id_=2, token="c2"), Resumed(at=3 * S, queue="a", automatic=True), Over(at=4 * S, letters=(1,)),
     ],
     "what runs is stopped": [
         booted(), stored(), claimed(S), received(S), started(S), StopRequested(at=S, id=1), told(2 * S),
@@ -372,6 +379,15 @@ BROKEN: Final[dict[str, tuple[str, list[Event]]]] = {
     "a second probe comes before the pause has passed again": ("obeys_pauses", [
         booted(), stored(), stored(2), Paused(at=0, queue="a", until=S, automatic=True), claimed(S, probe=True),
         claimed(2 * S - 1, 2, "c2", probe=True),
+    ]),
+    "after a pause was set again, a probe from before it makes room for another": ("obeys_pauses", [
+        booted(), stored(), stored(2), Paused(at=0, queue="a", until=S, automatic=True), claimed(S, probe=True),
+        Paused(at=S, queue="a", until=9 * S, automatic=True), ProbedAgain(at=S, queue="a", id=1, token="c1"),
+        claimed(2 * S, 2, "c2", probe=True),
+    ]),
+    "a probe that failed makes room for the next one": ("probes_again_unheard", [
+        booted(breaker=True), stored(), Paused(at=1, queue="a", until=S, automatic=True),
+        *a_run(S, "failed", probe=True), ProbedAgain(at=2 * S, queue="a", id=1, token="c1"),
     ]),
     "what waited in memory starts although its queue is paused": ("starts_nothing_paused", [
         booted(), stored(), claimed(S), received(S), Paused(at=S, queue="a"), started(2 * S + 1),

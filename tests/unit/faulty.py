@@ -380,6 +380,9 @@ class FaultyStore:
             "resume", lambda: self._store.resume(queue, ordering_key=ordering_key, automatic=automatic)
         )
 
+    async def probe_again(self, probe: Delivery) -> None:
+        await self._pass("probe_again", lambda: self._store.probe_again(probe))
+
     async def pauses(self, queue: str | None = None) -> list[Pause]:
         return await self._pass("pauses", lambda: self._store.pauses(queue))
 

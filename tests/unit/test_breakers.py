@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -19,7 +20,7 @@ from nightmail.engine.attempt import Answers, Batched
 from nightmail.engine.dead_letters import DeadLetters
 from nightmail.engine.settings import WorkerSettings
 from nightmail.engine.worker import Worker
-from nightmail.message import Delivery
+from nightmail.message import Delivery, Message
 from nightmail.observe import LoggingObserver, Observer, Observers
 from nightmail.outcome import Dead, Done, Outcome, Postpone, Release, Retry
 from nightmail.retry import ConstantRetry
@@ -326,6 +327,27 @@ async def test_eight_workers_let_exactly_one_through(data: MemoryData, loop_cloc
         await asyncio.sleep(15.0)
         assert await stores[0].pauses() == []
         assert len(provider.calls) > 300
+
+
+@pytest.mark.parametrize("end", ["expires", "is given up"])
+async def test_messages_that_are_too_old_to_run_do_not_keep_a_queue_paused(
+    store: FaultyStore, seen: Seen, end: str
+) -> None:
+    provider = Provider()
+    give_up_after = timedelta(seconds=5) if end == "is given up" else None
+    settings = replace(breaking(), give_up_after=give_up_after)
+    expires_in = timedelta(seconds=5) if end == "expires" else None
+    await publish(store, 50)
+
+    async with at_work(Worker(store, provider, queues=[QUEUE], settings=settings, observer=seen)):
+        await asyncio.sleep(5.0)
+        provider.is_up = True
+        # At each probe the oldest, which is taken first, is over.
+        for _ in range(60):
+            await store.publish(Message(queue=QUEUE, body=b"new", expires_in=expires_in))
+            await asyncio.sleep(1.0)
+
+        assert await store.pauses() == []
 
 
 async def test_it_never_resumes_what_a_person_paused(store: FaultyStore, seen: Seen) -> None:

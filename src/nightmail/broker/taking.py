@@ -45,6 +45,8 @@ async def take_one(
                 if (skipped := attempt.skip_outcome(delivery)) is None:
                     return Taken(delivery, store, source, attempt, observer, probe=claimed.probe)
                 await settle(source, observer, Settlement(delivery, skipped))
+                if claimed.probe:
+                    await store.probe_again(delivery)
             left = until - time.monotonic()
             if left <= 0:
                 return None

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from nightmail.controls import PauseCause
@@ -145,6 +146,11 @@ class Pausing:
             done = isinstance(settlement.outcome, Done)
         if done and self._control is not None:
             self._begin(delivery.queue, self._resume(self._control, delivery.queue))
+
+    def did_not_run(self, probe: Delivery) -> None:
+        """This probe ends without its handler, which says nothing of the queue: another may be taken at once."""
+        if self._control is not None:
+            self._begin(probe.queue, _sent(partial(self._control.probe_again, probe)))
 
     async def finish(self, by: float) -> None:
         """Wait until everything is written, but no longer than until then."""

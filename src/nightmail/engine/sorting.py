@@ -45,6 +45,8 @@ class Sorting:
                 self._run.hand_back([delivery])
                 continue
             if skipped is not None:
+                if claimed.probe:
+                    self._pausing.did_not_run(delivery)
                 self._run.end_unstarted(delivery, skipped)
             elif self._pausing.paused and self._pausing.holds_back(delivery, sent):
                 self._run.hand_back([delivery])

@@ -140,6 +140,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "pause": ("pause", lambda store, _: store.pause(QUEUE, by="ann")),
     "pause again": ("pause", lambda store, _: store.pause(QUEUE, ordering_key="y", by="ann", until=MINUTE)),
     "resume": ("resume", lambda store, _: store.resume(QUEUE, ordering_key="y")),
+    "probe again": ("probe_again", lambda store, found: store.probe_again(found.running[0])),
     "request a stop": (
         "request_stop",
         lambda store, found: store.request_stop(found.running[0].id, by="ann"),

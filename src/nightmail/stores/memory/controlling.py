@@ -23,7 +23,7 @@ from nightmail.controls import (
     storable_reason,
     worker_of,
 )
-from nightmail.message import check_name
+from nightmail.message import Delivery, check_name
 from nightmail.records import DeadLetter
 from nightmail.stores.memory.changes import Changes
 from nightmail.stores.memory.data import MemoryData
@@ -72,6 +72,12 @@ class MemoryControl:
             ended = self.data.tables.controls.resume(queue, ordering_key, automatic, self._now())
             self.data.tables.ring(queue)
         return ended
+
+    async def probe_again(self, probe: Delivery) -> None:
+        """Let the next probe through."""
+        with self.data.step:
+            self.data.tables.controls.probe_again(probe.queue, probe.claimed_at, self._now())
+            self.data.tables.ring(probe.queue)
 
     async def pauses(self, queue: str | None = None) -> list[Pause]:
         """The pauses in force."""

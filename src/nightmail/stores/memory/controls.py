@@ -76,6 +76,15 @@ class Controls:
         key = queue, None, True
         self._pauses[key] = replace(self._pauses[key], until=after(now, self._lengths[queue]))
 
+    def probe_again(self, queue: str, claimed_at: datetime, now: datetime) -> None:
+        """The probe that was claimed then did not run: the next one may be taken now."""
+        key = queue, None, True
+        pause = self._pauses.get(key)
+        if pause is None or pause.until is None or pause.until <= now:
+            return
+        if pause.until - self._lengths[queue] <= claimed_at:
+            self._pauses[key] = replace(pause, until=now)
+
     def next_end(self, queues: Iterable[str], now: datetime) -> datetime | None:
         """When the next pause of these queues, or of a key in one, ends or lets a probe through."""
         names = set(queues)

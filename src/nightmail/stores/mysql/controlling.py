@@ -23,7 +23,7 @@ from nightmail.controls import (
     latest_of_each,
     worker_of,
 )
-from nightmail.message import Due
+from nightmail.message import Delivery, Due
 from nightmail.records import StoredMessage
 from nightmail.stores.mysql import rows
 from nightmail.stores.mysql.inspecting import queues_with_messages
@@ -91,6 +91,13 @@ class Controlling:
             "commit",
         )
         return Change(any(row[0] for row in found.rows), frozenset({queue}))
+
+    def probe_again(self, probe: Delivery) -> Verb[Change[None]]:
+        """See `Control.probe_again`."""
+        yield self._sql(
+            "probe_again", queue=probe.queue.encode(), now=now(self._clock), claimed_at=probe.claimed_at
+        )
+        return Change(None, frozenset({probe.queue}))
 
     def pauses(self, queue: str | None) -> Verb[list[Pause]]:
         """See `Control.pauses`."""

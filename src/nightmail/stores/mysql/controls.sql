@@ -71,6 +71,13 @@ where queue = :queue and ordering_key = '' and automatic = 1 and until <= :now a
 update nightmail_controls set until = :before
 where queue = :queue and ordering_key = '' and automatic = 1 and until = :renewed;
 
+-- name: probe_again
+-- A probe that was claimed then did not run: let the next one through. A pause that was set or renewed since is left
+-- alone.
+update nightmail_controls set until = :now
+where queue = :queue and ordering_key = '' and automatic = 1 and until > :now
+  and until - interval length microsecond <= :claimed_at;
+
 -- name: lock_running
 -- Lock this message if it runs.
 select m.id from nightmail_messages as m force index (primary) where m.id in :ids and m.lease_until > :now for update;

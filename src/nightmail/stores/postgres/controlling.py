@@ -18,7 +18,7 @@ from nightmail.controls import (
     WorkerReport,
     worker_of,
 )
-from nightmail.message import Due
+from nightmail.message import Delivery, Due
 from nightmail.stores.postgres import rows
 from nightmail.stores.postgres.leases import PASSED_OVER
 from nightmail.stores.postgres.times import due_values
@@ -61,6 +61,11 @@ class Controlling:
         values = {"queue": queue, "ordering_key": stored_key(ordering_key), "automatic": automatic}
         (row,) = yield self._ask("resume", values)
         return Change(row["ended"])
+
+    def probe_again(self, probe: Delivery) -> Verb[Change[None]]:
+        """See `Control.probe_again`."""
+        yield self._ask("probe_again", {"queue": probe.queue, "claimed_at": probe.claimed_at})
+        return Change(None)
 
     def pauses(self, queue: str | None) -> Verb[list[Pause]]:
         """See `Control.pauses`."""

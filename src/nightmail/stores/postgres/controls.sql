@@ -75,6 +75,18 @@ update nightmail_controls as c
 set until = :before::timestamptz
 where c.queue = :queue and c.ordering_key = '' and c.automatic and c.until = :until::timestamptz;
 
+-- name: probe_again
+-- A probe that was claimed at :claimed_at did not run: let the next one through, and ring. A pause that was set or
+-- renewed after that is left alone.
+with opened as (
+    update nightmail_controls as c
+    set until = coalesce(:now::timestamptz, statement_timestamp())
+    where c.queue = :queue and c.ordering_key = '' and c.automatic
+      and c.until > coalesce(:now, statement_timestamp())
+      and (c.until at time zone 'UTC' - c.length) at time zone 'UTC' <= :claimed_at::timestamptz
+)
+select pg_notify(:channel, :queue)::text as rung;
+
 -- name: request_stop
 -- Note on a running message who wants it stopped.
 update nightmail_messages as m

@@ -21,6 +21,7 @@ from nightmail.controls import (
     latest_of_each,
     worker_of,
 )
+from nightmail.message import Delivery
 from nightmail.stores.redis.control_records import (
     consumers_left,
     encoded_report,
@@ -38,7 +39,7 @@ from nightmail.stores.redis.records import stored_messages, text
 from nightmail.stores.redis.registry import Registry
 from nightmail.stores.redis.requests import Argument, Reply
 from nightmail.stores.redis.script_calls import ScriptCalls
-from nightmail.stores.redis.times import micros, time_of
+from nightmail.stores.redis.times import micros, time_micros, time_of
 
 
 class Controlling:
@@ -75,6 +76,10 @@ class Controlling:
         """See `Control.resume`."""
         field = pause_field(ordering_key, automatic=automatic)
         return bool(await self._one("resume", self._calls.keys.tag(queue), field))
+
+    async def probe_again(self, probe: Delivery) -> None:
+        """See `Control.probe_again`."""
+        await self._one("probe_again", self._calls.keys.tag(probe.queue), time_micros(probe.claimed_at))
 
     async def pauses(self, queue: str | None) -> list[Pause]:
         """See `Control.pauses`."""

@@ -23,7 +23,7 @@ VERBS: Final = {
     "cancel and reschedule": ["cancel", "cancel_all", "reschedule"],
     "inspect": ["peek", "find", "dead", "dead_groups", "dead_errors", "stats"],
     "redrive": ["redrive"],
-    "pause, and ask for a stop": ["pause", "resume", "list_pauses", "request_stop"],
+    "pause, and ask for a stop": ["pause", "resume", "probe_again", "list_pauses", "request_stop"],
     "keep the list of workers": ["report", "sign_off", "workers", "last_consumers"],
     "explain": ["leases", "facts"],
     "purge and sweep": ["purge", "purge_find", "sweep", "strike_off"],

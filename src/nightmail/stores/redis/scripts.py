@@ -30,7 +30,7 @@ _SHARED: Final = {
         "settle_dead",
         "sweep",
     },
-    "pauses.lua": {"claim", "facts", "list_pauses", "look_ahead", "pause", "resume", "sweep"},
+    "pauses.lua": {"claim", "facts", "list_pauses", "look_ahead", "pause", "probe_again", "resume", "sweep"},
     "recalling.lua": {"recall", "recall_dead"},
     "stored.lua": {"facts", "find"},
     "waiting.lua": {"facts", "peek"},

@@ -394,6 +394,10 @@ class RedisStore(ServerStore[Runtime]):
         check_pausable(queue, ordering_key)
         return await self._runtime.controlling.resume(queue, ordering_key, automatic=automatic)
 
+    async def probe_again(self, probe: Delivery) -> None:
+        """See `Control.probe_again`."""
+        await self._runtime.controlling.probe_again(probe)
+
     async def pauses(self, queue: str | None = None) -> list[Pause]:
         """See `Control.pauses`."""
         return await self._runtime.controlling.pauses(queue)

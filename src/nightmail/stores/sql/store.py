@@ -184,6 +184,10 @@ class Controlling(Protocol):
         """End this pause; returns whether it was in force."""
         ...
 
+    def probe_again(self, probe: Delivery) -> Verb[Change[None]]:
+        """Let the next probe through, unless the pause was set or renewed since this one was claimed."""
+        ...
+
     def pauses(self, queue: str | None) -> Verb[list[Pause]]:
         """The pauses in force, in order."""
         ...
@@ -562,6 +566,10 @@ class SQLStore(ABC):
         check_pausable(queue, ordering_key)
         verb = partial(self._verbs.controlling.resume, queue, ordering_key=ordering_key, automatic=automatic)
         return await self._write(verb, None)
+
+    async def probe_again(self, probe: Delivery) -> None:
+        """See `Control.probe_again`."""
+        await self._write(partial(self._verbs.controlling.probe_again, probe), None)
 
     async def pauses(self, queue: str | None = None) -> list[Pause]:
         """See `Control.pauses`."""

@@ -19,7 +19,7 @@ from nightmail.controls import (
     consumption,
     latest_of_each,
 )
-from nightmail.message import Due
+from nightmail.message import Delivery, Due
 from nightmail.records import StoredMessage
 from nightmail.stores.sql.controls import stored_key, worker_values
 from nightmail.stores.sql.verbs import Change, Verb
@@ -80,6 +80,16 @@ class Controlling:
         )
         was_in_force = any(automatic or not over for (over,) in found)
         return Change(was_in_force, (yield from ring(self._sql, frozenset((queue,)))))
+
+    def probe_again(self, probe: Delivery) -> Verb[Change[None]]:
+        """Let the next probe through, unless the pause was set or renewed since this one was claimed."""
+        yield self._sql(
+            "probe_again",
+            queue=probe.queue,
+            now=self._time.now(),
+            claimed_at=stored_moment(probe.claimed_at),
+        )
+        return Change(None, (yield from ring(self._sql, frozenset((probe.queue,)))))
 
     def pauses(self, queue: str | None) -> Verb[list[Pause]]:
         """The pauses in force, in order."""

@@ -43,6 +43,13 @@ UPDATE nightmail_controls
 SET until = min(:now + length, :end)
 WHERE queue = :queue AND ordering_key = '' AND automatic;
 
+-- name: probe_again
+-- A probe that was claimed then did not run: let the next one through. A pause that was set or renewed since is left
+-- alone.
+UPDATE nightmail_controls
+SET until = :now
+WHERE queue = :queue AND ordering_key = '' AND automatic AND until > :now AND until - length <= :claimed_at;
+
 -- name: request_stop
 -- Ask the holder of this message to stop it, if it runs.
 UPDATE nightmail_messages

@@ -75,6 +75,9 @@ UNSEEN: Final[dict[str, Verb]] = {
     "a publish that stores nothing": lambda store, _: store.publish(timer("waiting")),
     "a settlement that is late": lambda store, scene: store.settle([Settlement(scene.lost, Done())]),
     "an extension that is late": lambda store, scene: store.extend([scene.lost], HOUR),
+    "a probe that did not run, of a queue that is not paused": lambda store, scene: store.probe_again(
+        scene.running[0]
+    ),
     "cancel what is running": lambda store, _: store.cancel(QUEUE, "running"),
 }
 """Those that write nothing, or only what the next holder of a dead letter sees."""

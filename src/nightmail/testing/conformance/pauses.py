@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from nightmail.message import Delivery
-from nightmail.outcome import Done, Release, Retry, WriteResult
-from nightmail.store import Claimed, FullStore
+from nightmail.outcome import Dead, Done, Reason, Release, Retry, WriteResult
+from nightmail.store import Claimed, FullStore, Settlement
 from nightmail.testing.clock import ManualClock
 from nightmail.testing.conformance.build import (
     AT_ONCE,
@@ -397,6 +397,81 @@ class PausesConformance:
 
         assert pause.until == clock.now() + 2 * MINUTE
 
+    async def test_after_a_probe_that_did_not_run_the_next_one_comes_at_once(
+        self, store: FullStore, other: FullStore, clock: ManualClock
+    ) -> None:
+        await store.publish(message(b"stale", expires_in=SECOND))
+        await store.publish_batch([message(b"a"), message(b"b")])
+        await store.pause(QUEUE, by="worker", until=MINUTE, automatic=True)
+        clock.advance(MINUTE)
+        stale = await look(store)
+        await store.settle([Settlement(stale.deliveries[0], Dead(Reason.EXPIRED, ran=False))])
+
+        await store.probe_again(stale.deliveries[0])
+
+        (pause,) = await store.pauses()
+        again = await look(other)
+        await other.extend(again.deliveries, HOUR)
+        at_once = await look(store)
+        clock.advance(MINUTE - MICROSECOND)
+        early = await look(store)
+        clock.advance(MICROSECOND)
+        later = await look(store)
+        assert (bodies(stale.deliveries), stale.probe) == ([b"stale"], True)
+        assert (pause.automatic, pause.until) == (True, clock.now() - MINUTE)
+        assert (bodies(again.deliveries), again.probe) == ([b"a"], True)
+        assert [list(at_once.deliveries), list(early.deliveries)] == [[], []]
+        assert (bodies(later.deliveries), later.probe) == ([b"b"], True)
+
+    async def test_a_probe_that_did_not_run_is_forgotten_once_there_was_another(
+        self, store: FullStore, other: FullStore, clock: ManualClock
+    ) -> None:
+        await store.publish_batch([message(b"a"), message(b"b"), message(b"c")])
+        await store.pause(QUEUE, by="worker", until=MINUTE, automatic=True)
+        clock.advance(MINUTE)
+        first = await look(store)
+        clock.advance(MINUTE)
+        second = await look(other)
+
+        await store.probe_again(first.deliveries[0])
+
+        at_once = await look(store)
+        assert second.probe
+        assert list(at_once.deliveries) == []
+
+    async def test_a_pause_that_was_set_since_a_probe_is_not_cut_short_by_it(
+        self, store: FullStore, other: FullStore, clock: ManualClock
+    ) -> None:
+        await store.publish_batch([message(b"a"), message(b"b")])
+        await store.pause(QUEUE, by="worker", until=MINUTE, automatic=True)
+        clock.advance(MINUTE)
+        probe = await look(store)
+        clock.advance(SECOND)
+        await other.pause(QUEUE, by="worker", until=HOUR, automatic=True)
+
+        await store.probe_again(probe.deliveries[0])
+
+        (pause,) = await store.pauses()
+        assert pause.until == clock.now() + HOUR
+        assert list((await look(store)).deliveries) == []
+
+    async def test_a_probe_that_did_not_run_changes_nothing_else(
+        self, store: FullStore, clock: ManualClock
+    ) -> None:
+        await store.publish_batch([message(b"a"), message(b"b")])
+        await store.pause(QUEUE, by="worker", until=MINUTE, automatic=True)
+        clock.advance(MINUTE)
+        probe = await look(store)
+        await store.resume(QUEUE, automatic=True)
+        await store.pause(QUEUE, by="ann", until=HOUR)
+        await store.pause(QUEUE, ordering_key="key", by="ann")
+        await store.pause(REFUNDS, by="worker", until=HOUR, automatic=True)
+        before = await store.pauses()
+
+        await store.probe_again(probe.deliveries[0])
+
+        assert await store.pauses() == before
+
     # ---------------------------------------------------------------------------------- what is listed
 
     async def test_pauses_are_listed_with_who_why_and_how_long(
@@ -506,4 +581,15 @@ class PausesConformance:
             assert await ear.rang()
             ear.forget()
             await sender.resume(QUEUE)
+            assert await ear.rang()
+
+    async def test_a_probe_that_did_not_run_rings(
+        self, store: FullStore, sender: FullStore, clock: ManualClock
+    ) -> None:
+        await sender.publish(message())
+        await sender.pause(QUEUE, by="worker", until=MINUTE, automatic=True)
+        clock.advance(MINUTE)
+        probe = await look(sender)
+        async with listening(store, sender, QUEUE) as ear:
+            await sender.probe_again(probe.deliveries[0])
             assert await ear.rang()
