@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.registry import NO_STORE, SCENARIOS, chosen
-from benchmarks.results import FULL, LAST, OPERATING
+from benchmarks.results import FULL, LAST, OPERATING, TEN_MILLION
 from benchmarks.run import run
 from benchmarks.systems import STORES
 
@@ -80,7 +80,8 @@ def _place(given: argparse.Namespace) -> Path:
     """Where the results go: those of a part, or of a quick run, are not for the documentation."""
     if given.quick or given.store:
         return LAST
-    return {None: FULL, ("operating",): OPERATING}.get(given.scenario and tuple(given.scenario), LAST)
+    places = {None: FULL, ("operating",): OPERATING, ("ten-million",): TEN_MILLION}
+    return places.get(given.scenario and tuple(given.scenario), LAST)
 
 
 if __name__ == "__main__":

@@ -245,6 +245,16 @@ def _all() -> list[Bound]:
             at_most=1.2,
             why=_FUTURE["postgres"],
         ),
+        *(
+            Bound(
+                f"{store}: drain beside none, of beside 10,000,000",
+                Place("ten-million", future.CASE, store, future.row(QUIET, future.NONE)),
+                Place("ten-million", future.CASE, store, future.row(QUIET, future.TEN_MILLION)),
+                at_most=1.2,
+                why=_FUTURE[store],
+            )
+            for store in ("redis", "mariadb", "sqlite")
+        ),
         Bound(
             "postgres: sent under a held snapshot",
             Place("snapshot", snapshot.SENT, "postgres", OURS.label),

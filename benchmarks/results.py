@@ -22,6 +22,8 @@ FULL: Final = HOME / "full.json"
 """A run of everything: what the documentation shows."""
 OPERATING: Final = HOME / "operating.json"
 """The commands on a full store, which a run of everything leaves out: the documentation shows it too."""
+TEN_MILLION: Final = HOME / "ten-million.json"
+"""A drain beside ten million future messages where that takes minutes: likewise."""
 LAST: Final = HOME / "last.json"
 """A quick run, or one of a part. Not committed."""
 FLUSHES: Final = 200
