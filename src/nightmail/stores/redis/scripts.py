@@ -78,7 +78,7 @@ def _made(name: str, text: str, flags: str) -> Script:
 
 
 def _without_comments(text: str) -> str:
-    """The same script in half the bytes: a publish in a caller's MULTI sends all of it, and the server digests it."""
+    """The same script in two thirds of the bytes: a publish in a caller's MULTI sends it whole, to be digested."""
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("--"))
 
