@@ -211,7 +211,7 @@ SCENARIOS: Final = [
         "ten-million",
         "a drain beside ten million messages of the future",
         ten_million,
-        {"redis": 200, "mariadb": 400, "sqlite": 200},
+        {"redis": 220, "mariadb": 115, "sqlite": 40},
         {},
         only_if_asked=True,
     ),

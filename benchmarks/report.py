@@ -26,7 +26,7 @@ done, and what each scenario means: [benchmarks/README.md](../benchmarks/README.
 ```sh
 make bench                        # everything, three quarters of an hour
 make bench SCENARIO=operating     # the commands on a full store, half an hour
-make bench SCENARIO=ten-million   # a drain beside ten million future messages on the other stores, a quarter of an hour
+make bench SCENARIO=ten-million   # a drain beside ten million future messages on the other stores, six minutes
 QUICK=1 make bench                # three minutes: does it work, and roughly how fast?
 ```
 
