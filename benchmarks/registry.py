@@ -163,7 +163,7 @@ SCENARIOS: Final = [
         "million",
         "draining a million: throughput and memory",
         million,
-        {"postgres": 200, "redis": 35, "mariadb": 46, "sqlite": 26},
+        {"postgres": 320, "redis": 35, "mariadb": 46, "sqlite": 26},
         {"postgres": 2},
         (OUTBOX, PGQUEUER),
     ),
