@@ -237,7 +237,9 @@ SCENARIOS: Final = (
         faults=1000,
         # Many at a time: each has to be under way when it is cancelled. Not more than can be handled, though, and few
         # with an ordering key: those of a line are handled one after the other, cancelled and tried again.
-        worker={"timeout": 0.2, "handler_seconds": 0.16, "max_workers": 32},
+        # And with a session no more at once than there are connections: one that waits for its own is cancelled before
+        # it starts, and closes that of another.
+        worker={"timeout": 0.2, "handler_seconds": 0.16, "max_workers": 20},
         publisher={"cancels": 0.5, "at_once": 16, "pause": 0.1, "kinds": (*KINDS, *3 * _OUT_OF_LINE)},
         bulk=200.0,
     ),
